@@ -65,3 +65,16 @@ def test_lease_that_ended_before_the_clock_was_set_back_is_followed_by_one_as_lo
     set_clock(desk, -HOUR_S)
     (row,) = desk.consumer("second", lease_ms=1000).take()
     assert row["expiration_ts_ms"] <= desk.now_ms + 1000 + prefetch_ms + 1
+
+
+def test_message_that_came_back_by_a_clock_that_was_ahead_is_available_once_that_is_right(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=500, prefetch_max_count=1)
+    desk.made(desk.producer(), ("a", 0))
+    set_clock(desk, HOUR_S)
+    first = desk.consumer("first", lease_ms=1000)
+    assert first.ids() == ["a"]
+    first.close()
+    desk.advance(2)
+    set_clock(desk, -HOUR_S)
+    desk.made(desk.producer(), ("early", 800))  # as much as may go out ahead of its time
+    assert sorted(desk.consumer("second").ids()) == ["a", "early"]

@@ -99,6 +99,19 @@ class DueLane:
         ends = [(run, run.up_to(len(run), after_ns)) for run in self._runs]
         return min((int(run.due_ns[end]) for run, end in ends if end < len(run.due_ns)), default=None)
 
+    def cut(self, after_ns: int) -> tuple[Offsets, Offsets]:
+        """Take out the rows that are due after a time; return them, ascending, and when each is."""
+        ends = [(run, run.up_to(len(run), after_ns)) for run in self._runs if run.due_ns[-1] > after_ns]
+        if not ends:
+            return _NONE, _NONE
+        offsets = np.concatenate([run.offsets[end:] for run, end in ends])
+        due_ns = np.concatenate([run.due_ns[end:] for run, end in ends])
+        for run, end in ends:
+            run.offsets, run.due_ns = run.offsets[:end], run.due_ns[:end]
+        self._runs = [run for run in self._runs if len(run)]
+        order = np.argsort(offsets)
+        return offsets[order], due_ns[order]
+
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep what `keep` returns of ascending rows; tell whether anything went."""
         before = self.rows()

@@ -16,6 +16,7 @@ from penstock.columns import Cuts, Offsets
 from penstock.delivery.due_lane import NEVER_NS, DueLane, earliest
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, REMOVED
+from penstock.delivery.page import READY
 from penstock.delivery.policies.policy import NO_LIMIT, Taker
 from penstock.delivery.ready import replace_head
 from penstock.delivery.source import Delivery
@@ -155,11 +156,25 @@ class Portion:
         """Take what is due of some lanes, then what may go ahead of its time; tell whether more may be elsewhere."""
         if not self._cursor.states.agenda.lead_ns:
             return self._take_due(lanes, NEVER_NS)
+        for lane in lanes:
+            self._set_back(lane)
         # A look is answered with what it finds: it cannot keep a row until that is due, as a seat's owner can.
         ahead = self._cursor.ready.policy.ahead_rows(self._now.wall_ns) if taker.owner is None else 0
         if ahead >= self._left:
             return self._take_due(lanes, NEVER_NS)
         return self._take_due(lanes, self._now.wall_ns) and (ahead <= 0 or self._take_due(lanes, NEVER_NS, ahead))
+
+    def _set_back(self, lane: DueLane) -> None:
+        """Let rows be ready since now that came back while the clock was ahead: they would wait for that time."""
+        wall_ns, states = self._now.wall_ns, self._cursor.states
+        rows, due_ns = lane.cut(wall_ns + states.agenda.lead_ns)
+        if len(rows) == 0:
+            return
+        rows, _ = self._without_early(rows, due_ns)
+        rows = rows[states.pages.ready(rows)]
+        states.pages.move(rows, READY, wall_ns)
+        if len(rows):
+            lane.put(rows, np.full(len(rows), wall_ns))
 
     def _take_due(self, lanes: list[DueLane], until_ns: int, most: int = NO_LIMIT) -> bool:
         """Take from some lanes, so many at most; tell whether more may be taken elsewhere."""
