@@ -1,4 +1,4 @@
-"""Proof that the simulation finds bugs: each of the planted ones, within 200 seeds.
+"""Proof that the simulation finds bugs: each of the planted ones, within 300 seeds.
 
 A mutant is a patch in `tests/mutants/`. It is applied to a copy of the sources, and the simulation runs on the copy;
 the seed that finds the bug must pass without the patch, so that it is the planted bug that was found.
@@ -21,7 +21,7 @@ from tests.proofs.checks import Checks
 PROJECT = Path(__file__).resolve().parents[2]
 MUTANTS = PROJECT / "tests" / "mutants"
 
-SEEDS = 200
+SEEDS = 300
 
 FOUND = re.compile(r"^seed (\d+) broke a promise \S+ (.*)$", re.MULTILINE)
 
