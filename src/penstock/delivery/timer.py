@@ -46,8 +46,9 @@ class DueTimer:
         self._others = others
         self._lead_ns = lead_ns
         self._calendars: list[Calendar | None] = [None] * shards
-        #: Per shard: what was announced ahead of its time, as (the last due time, due times, offsets) of each look.
-        self._early: list[deque[tuple[int, Offsets, Offsets]]] = [deque() for _ in range(shards)]
+        #: What was announced ahead of its time by shard, as (the last due time, due times, offsets) of each look; most
+        #: never have any, and an empty one takes 760 bytes.
+        self._early: dict[int, deque[tuple[int, Offsets, Offsets]]] = {}
         #: Per shard: nothing at or above this offset was ever kept.
         self._ends = [0] * shards
         self._timer: Timer | None = None
@@ -60,7 +61,6 @@ class DueTimer:
         """Keep rows of so many shards from now on."""
         more = shards - len(self._ends)
         self._calendars += [None] * more
-        self._early += [deque() for _ in range(more)]
         self._ends += [0] * more
 
     def see(self, wall_ns: int) -> int:
@@ -112,7 +112,7 @@ class DueTimer:
 
     def _announced(self, shard: int) -> tuple[Offsets, Offsets]:
         """Return when rows are due that were announced ahead of their time and are not due yet, and which they are."""
-        early, now_ns = self._early[shard], self._clock.now()
+        early, now_ns = self._early.get(shard), self._clock.now()
         while early and early[0][0] <= now_ns:
             early.popleft()
         if not early:
@@ -146,7 +146,7 @@ class DueTimer:
         until_ns = self.see(wall_ns)
         due_ns, offsets = calendar.take(until_ns)
         if until_ns > wall_ns and len(offsets):
-            early = self._early[shard]
+            early = self._early.setdefault(shard, deque())
             while early and early[0][0] <= wall_ns:
                 early.popleft()
             early.append((int(due_ns[-1]), due_ns, offsets))
