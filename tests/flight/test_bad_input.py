@@ -407,7 +407,7 @@ def test_client_that_is_killed_leaves_what_was_answered_and_no_leases(flown: Flo
 def test_stream_that_ends_in_the_middle_of_its_time_leaves_what_was_answered(flown: Flown) -> None:
     client = flown.connect()
     writer, answers = client.do_put(
-        flight.FlightDescriptor.for_path("t"), many(1).schema, flight.FlightCallOptions(timeout=0.5)
+        flight.FlightDescriptor.for_path("t"), many(1).schema, flight.FlightCallOptions(timeout=2.0)
     )
     writer.write_batch(many(2))
     assert answers.read() is not None
